@@ -145,6 +145,70 @@ def test_errors_of_an_update_name_it() -> None:
         SGD(lr=1e-100, floor=0.0).update(params, {"w": np.ones(3)}, moments, group_of, 1, 2)
 
 
+def swapped(array: Any) -> Any:
+    return array.astype(array.dtype.newbyteorder())
+
+
+def frozen(array: Any) -> Any:
+    array.flags.writeable = False
+    return array
+
+
+@pytest.mark.parametrize("optimiser", [SGD(), AdamW()])
+@pytest.mark.parametrize(
+    ("changed", "error", "message"),
+    [
+        (
+            lambda p, g, m: p["in"].update(w=p["w"]),
+            ValueError,
+            r"params (in\.)?w shares memory with params (in\.)?w, expected an",
+        ),
+        (
+            lambda p, g, m: p["in"].update(w=p["w"][:]),
+            ValueError,
+            r"params (in\.)?w shares memory with params (in\.)?w, expected an",
+        ),
+        (
+            lambda p, g, m: m.update({"m.w": m["m.in.w"]}),
+            ValueError,
+            r"m\.(in\.)?w shares memory with moments m\.(in)?",
+        ),
+        (lambda p, g, m: m.update({"m.w": p["in"]["w"]}), ValueError, r"(params in|m)\.w shares memory with"),
+        (
+            lambda p, g, m: g.update(w=p["in"]["w"]),
+            ValueError,
+            r"(params in\.|grads )w shares memory with (params|grads)",
+        ),
+        (lambda p, g, m: p.update(w=swapped(p["w"])), TypeError, "params w has dtype [<>]f8, expected float64, in the"),
+        (
+            lambda p, g, m: m.update({"m.w": swapped(p["w"])}),
+            TypeError,
+            r"moments m\.w has dtype [<>]f8, expected float64",
+        ),
+        (lambda p, g, m: frozen(p["w"]), ValueError, "params w is read-only, expected an array to update"),
+        (lambda p, g, m: frozen(m["m.w"]), ValueError, r"moments m\.w is read-only, expected an array to update"),
+    ],
+)
+def test_arrays_that_cannot_be_updated_are_named(optimiser: Any, changed: Any, error: Any, message: str) -> None:
+    """An array under two names was updated twice without a word; other messages named several arrays, or the gradient's
+    dtype as the wrong one."""
+    params: Any = {"w": np.ones(3), "in": {"w": np.ones(3)}}
+    grads, moments = {"w": np.ones(3), "in": {"w": np.ones(3)}}, optimiser.init(params)
+    changed(params, grads, moments)
+    group_of = optimiser.grouping(lambda name: False)
+    with pytest.raises(error, match=rf"^{type(optimiser).__name__}\.update: (moments )?{message}"):
+        optimiser.update(params, grads, moments, group_of, 1, 2)
+    assert (params["w"] == 1).all()
+
+
+def test_neighbours_in_memory_one_gradient_of_two_and_frozen_arrays_may_be_updated() -> None:
+    whole, same = np.ones(6), np.ones(3)
+    params = {"a": whole[:3], "b": whole[3:], "none": np.ones(0), "empty": whole[1:1], "frozen": whole}
+    optimiser, grads = SGD(1.0, 0.0, schedule="constant", warmup=0.0), {"a": same, "b": same, "empty": np.ones(0)}
+    optimiser.update(params, grads, optimiser.init(params), optimiser.grouping(lambda name: False), 0, 1)
+    assert (whole == 0).all()
+
+
 def test_a_grouping_is_pickled() -> None:
     model = build_model(ModelSettings("lru", 4, 1), {"d_state": 2}, n_features=2, n_classes=2)
     group_of = AdamW(no_decay=("bias", "recurrent")).grouping(model.is_recurrent)

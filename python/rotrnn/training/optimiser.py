@@ -147,10 +147,11 @@ class Optimiser:
         ------
         ValueError
             `grads` has a name that `params` or `moments` do not have, or not in this shape, `moments` has a kind of
-            another optimiser, `group_of` returns a name other than the four groups, or `step` is not in [0, `steps`).
-            Nothing is updated.
+            another optimiser, `group_of` returns a name other than the four groups, `step` is not in [0, `steps`), or
+            an array to update cannot be written to, or shares memory with another one or a gradient. Nothing is
+            updated.
         TypeError
-            An array has another dtype, or not its parameter's. Nothing is updated.
+            An array has another dtype, or not its parameter's, or another byte order. Nothing is updated.
         NonFinite
             A gradient is not finite; the error names the first one in the order of the backward pass, and nothing is
             updated. Or a parameter or second moment is not finite after the update; the error names it.
@@ -207,6 +208,16 @@ class Optimiser:
         _check_arrays(
             call, "moments", {f"{kind}.{name}": moments[f"{kind}.{name}"] for name in own for kind in self.kept}
         )
+        updated = {f"params {name}": arrays[name] for name in gradients}
+        updated |= {
+            f"moments {kind}.{name}": one for name in own for kind, one in zip(self.kept, own[name], strict=True)
+        }
+        for title, array in updated.items():
+            if not array.dtype.isnative:
+                expected = f"{array.dtype.newbyteorder('=')}, in the byte order of this machine"
+                raise TypeError(f"{call}: {title} has dtype {array.dtype}, expected {expected}")
+            if not is_writeable(array):
+                raise ValueError(f"{call}: {title} is read-only, expected an array to update")
         groups = {name: group_of(name) for name in gradients}
         for name, gradient in gradients.items():
             _kind_of(f"{call}: group_of", groups[name])
@@ -218,8 +229,7 @@ class Optimiser:
                     told = f"params {mine[0]}, moments {' and '.join(map(str, theirs))}, grads {other[0]}"
                     kind = ValueError if what == "shape" else TypeError
                     raise kind(f"{call}: {name} has {what}s {told}, expected one {what}")
-            if not all(map(is_writeable, (array, *own[name]))):
-                raise ValueError(f"{call}: {name} is read-only in params or moments, expected arrays to update")
+        _check_separate(call, updated, gradients)
         ready = {}
         for name, gradient in gradients.items():
             try:
@@ -354,6 +364,36 @@ def _check_arrays(call: str, argument: str, arrays: dict[str, Any]) -> None:
             raise TypeError(f"{call}: {argument} has {name} of type {type(array).__name__}, expected an array")
         if array.dtype.newbyteorder("=") not in REAL:
             raise TypeError(f"{call}: {argument} has {name} of dtype {array.dtype}, expected float32 or float64")
+
+
+def _check_separate(call: str, updated: dict[str, Array], gradients: dict[str, Array]) -> None:
+    """Raises ValueError if an array to update shares memory with another one, as a parameter under two names does, or
+    with a gradient. Arrays are C-contiguous, or refused later."""
+    owners = {*map(_owner, updated.values())}
+    if len(owners) == len(updated) and owners.isdisjoint(map(_owner, gradients.values())):
+        return  # the usual case, without a look at addresses
+    extents = [(*_extent(array), title, True) for title, array in updated.items()]
+    extents += [(*_extent(array), f"grads {name}", False) for name, array in gradients.items()]
+    reached = {True: (0, ""), False: (0, "")}  # where the memory of the arrays so far ends: to update, and gradients
+    for start, end, title, changes in sorted(one for one in extents if one[0] < one[1]):
+        for other in (True, False) if changes else (True,):
+            if start < reached[other][0]:
+                expected = "an array of its own for each name"
+                raise ValueError(f"{call}: {title} shares memory with {reached[other][1]}, expected {expected}")
+        reached[changes] = max(reached[changes], (end, title))
+
+
+def _owner(array: Array) -> int:
+    """Returns a number that stands for the object that owns an array's memory."""
+    base = getattr(array, "base", None)
+    return id(array if base is None else base)
+
+
+def _extent(array: Array) -> tuple[int, int]:
+    """Returns where the memory of a C-contiguous array begins and ends. Arrays of a device are only told apart as
+    objects."""
+    start = array.__array_interface__["data"][0] if isinstance(array, np.ndarray) else id(array)
+    return start, start + (array.nbytes if isinstance(array, np.ndarray) else 1)
 
 
 def _matches(name: str, patterns: tuple[str, ...]) -> bool:
