@@ -530,11 +530,13 @@ def _check_leaf(args: Boundary, name: str, leaf: Any, form: StateArray) -> None:
     if form.kind == "integer":
         if not gradient and (leaf.dtype.kind not in "iu" or not np.can_cast(leaf.dtype, np.int64)):
             raise TypeError(f"{args.op}: {name} has dtype {leaf.dtype}, expected an integer dtype that int64 holds")
-    elif leaf.dtype.newbyteorder("=") not in _DTYPES[form.kind]:
+    elif leaf.dtype not in _DTYPES[form.kind] and leaf.dtype.newbyteorder("=") not in _DTYPES[form.kind]:
         expected = " or ".join(str(kind) for kind in _DTYPES[form.kind])
         raise TypeError(f"{args.op}: {name} has dtype {leaf.dtype}, expected {expected}")
     sequences = "segments" if "segments" in args.size else "B"
     shape = (args.size.get(sequences), *form.shape)
+    if leaf.shape == shape:
+        return
     if leaf.ndim != len(shape) or any(want not in (None, got) for want, got in zip(shape, leaf.shape, strict=True)):
         letter = "S" if sequences == "segments" else "B"
         first = letter if shape[0] is None else f"{letter}={shape[0]}"
@@ -887,7 +889,7 @@ def _of_params(method: Any) -> Any:
     def of_params(self: Any, params: Params) -> Any:
         self.check_params(params)
         try:
-            return mark(method(self, in_order(params)), self)
+            return mark(in_order(method(self, in_order(params))), self)
         except (TypeError, ValueError) as error:
             name_inputs(f"{type(self).__name__}.{method.__name__}", "params", error)
             raise
@@ -907,7 +909,9 @@ def _step(method: Any) -> Any:
         else:
             _check_maker(args.op, "prepared", prepared, self)
         with Unchecked(self, "step", "params, state or prepared do not fit"):
-            return method(self, in_order(params), state, x_t, in_order(prepared))
+            if maker_of(prepared) is None:  # what `prepare` marked is in order
+                prepared = in_order(prepared)
+            return method(self, in_order(params), state, x_t, prepared)
 
     return step
 

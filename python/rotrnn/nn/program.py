@@ -1031,9 +1031,9 @@ def _along(value: Any, segments: Segments, group: Group) -> Any:
 
 
 def _run(line: Line, values: list[Any], call: Call) -> None:
-    """Runs a line forward, and stores its outputs."""
-    for place, value in zip(line.outputs, _forward(line, call, _given(line.inputs, values)), strict=True):
-        values[place] = value
+    """Runs a line forward, and stores its outputs, which are neighbours."""
+    first, count = line.outputs[0], len(line.outputs)
+    values[first : first + count] = _forward(line, call, _given(line.inputs, values))
 
 
 def _forward(line: Line, call: Call, inputs: Sequence[Any]) -> tuple[Any, ...]:

@@ -31,16 +31,14 @@ def _rows(args: Boundary, name: str, x: npt.ArrayLike, letter: str) -> Array:
 
 
 def _taken(op: str, w: Any, bias: Any = None, **rows: Any) -> tuple[Boundary, list[Any]]:
-    """Checks w (O, D), bias (O,), and rows: dy (..., O) and x (..., D). Returns the boundary of the call, and the rows
-    as matrices, w and bias, in their common dtype."""
-    args = Boundary(op)
-    if ready(w, *rows.values(), *(() if bias is None else (bias,))) and w.ndim == 2:
-        letters = {"x": w.shape[1], "dy": w.shape[0]}
-        fits = (one.ndim and one.shape[-1] == letters[name] for name, one in rows.items())
-        if all(fits) and (bias is None or bias.shape == w.shape[:1]):
-            matrices = [one.reshape(-1, one.shape[-1]) for one in rows.values()]
-            if len(matrices[0]) == len(matrices[-1]):
-                return args, [*matrices, w, bias]
+    """Checks w (O, D), bias (O,), and rows: dy (..., O) and x (..., D). Returns the boundary of the call, and the rows,
+    w and bias, in their common dtype; rows are matrices, or of one shape but for the last axis."""
+    args, given = Boundary(op), [*rows.values(), w, *(() if bias is None else (bias,))]
+    if ready(*given) and w.ndim == 2 and (bias is None or bias.shape == w.shape[:1]):
+        ends = {"x": w.shape[1:], "dy": w.shape[:1]}
+        steps = [one.shape[:-1] for name, one in rows.items() if one.shape[-1:] == ends[name]]
+        if len(steps) == len(rows) and steps[0] == steps[-1]:
+            return args, [*rows.values(), w, bias]
     checked = [_rows(args, name, one, {"x": "D", "dy": "O"}[name]) for name, one in rows.items()]
     return args, args.common(*checked, args.array("w", w, "O D"), args.optional("bias", bias, "O"))
 
@@ -66,11 +64,13 @@ def dense(x: npt.ArrayLike, w: npt.ArrayLike, bias: npt.ArrayLike | None = None)
         Wrong dtype, or mismatched shapes.
     """
     args, (ax, aw, abias) = _taken("dense", w, bias, x=x)
-    M, d_in = ax.shape
-    d_out = len(aw)
-    y = args.out("y", None, (M, d_out), ax.dtype)
+    d_out, d_in = aw.shape
+    shape = *np.shape(x)[:-1], d_out
+    args.check_size("y", shape, ax.dtype)
+    y = args.empty(shape, ax.dtype)
+    M = math.prod(shape[:-1])
     args.kernels.matmul(y=y, x=ax, w=aw, bias=abias, M=M, d_in=d_in, d_out=d_out, transposed=True)
-    return y.reshape(*np.shape(x)[:-1], d_out)
+    return y
 
 
 def dense_backward(dy: npt.ArrayLike, x: npt.ArrayLike, w: npt.ArrayLike) -> DenseGrads:
@@ -89,8 +89,8 @@ def dense_backward(dy: npt.ArrayLike, x: npt.ArrayLike, w: npt.ArrayLike) -> Den
         As `dense`.
     """
     args, (ady, ax, aw, _) = _taken("dense_backward", w, dy=dy, x=x)
-    M, d_out = ady.shape
-    d_in = ax.shape[1]
+    d_out, d_in = aw.shape
+    M = math.prod(ax.shape[:-1])
     dx, dw, dbias = empty_like(ax), empty_like(aw), args.empty((d_out,), aw.dtype)
     args.kernels.matmul(y=dx, x=ady, w=aw, bias=None, M=M, d_in=d_out, d_out=d_in, transposed=False)
     args.kernels.matmul_weight_grad(dw=dw, dbias=dbias, x=ax, dy=ady, M=M, d_in=d_in, d_out=d_out)

@@ -102,11 +102,15 @@ def _elementwise(
     op: str, kernel: str, lengths: npt.ArrayLike | None, function: str | None = None, **arrays: npt.ArrayLike
 ) -> list[Any]:
     """Calls a kernel whose arrays are all of one shape. Returns its results."""
-    kernels, given, sizes = _same(op, lengths, **arrays)
-    results = {argument: empty_like(next(iter(given.values()))) for argument in RESULTS[kernel]}
-    of: dict[str, Any] = {} if function is None else {"function": FUNCTION[function]}
-    getattr(kernels, kernel)(**results, **given, **sizes, **of)
-    return list(results.values())
+    kernels, call, sizes = _same(op, lengths, **arrays)
+    like, results = next(iter(call.values())), []
+    for argument in RESULTS[kernel]:
+        call[argument] = result = empty_like(like)
+        results.append(result)
+    if function is not None:
+        call["function"] = FUNCTION[function]
+    getattr(kernels, kernel)(**call, **sizes)
+    return results
 
 
 def _unary(function: str, x: npt.ArrayLike, lengths: npt.ArrayLike | None = None) -> Array:
