@@ -42,6 +42,7 @@ from rotrnn.nn.registry import GROUPS, LAYERS
 from rotrnn.ops.boundary import rename
 from rotrnn.tasks import TASKS, Released, describe
 from rotrnn.tasks.language import Language
+from rotrnn.tasks.own import shape_of
 from rotrnn.tasks.rules import RULES, find_rules
 from rotrnn.tasks.task import Exhausted
 from rotrnn.training.crew import Crew, serve
@@ -479,7 +480,7 @@ def _check_files(task: Any, stand_in: str) -> None:
 
 
 def _released() -> list[str]:
-    return [name for name, kind in TASKS.items() if issubclass(kind, Released)]
+    return [name for name, kind in TASKS.items() if isinstance(kind, type) and issubclass(kind, Released)]
 
 
 def _plot(args: argparse.Namespace) -> None:
@@ -537,7 +538,7 @@ def _groups(args: argparse.Namespace) -> None:
     else:
         run, recipe = Run(here.parent), load_recipe(args.recipe, overrides)
     try:
-        shape = recipe.task.shape
+        shape = shape_of(recipe.task)
     except (OSError, ImportError):
         if here not in (run.folder, run.recipe) or not run.checkpoint("init").exists():
             raise

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from rotrnn._support.settings import PYTHON, describe, hints_of
-from rotrnn.tasks import TASKS
+from rotrnn.tasks import TASKS, Digits, Shape
+from rotrnn.tasks.own import load_by, shape_of
+from rotrnn.training.recipe import read_recipe
 
 OURS: dict[str, Any] = {name: kind for name, kind in TASKS.items() if kind.__module__.startswith("rotrnn.tasks.")}
 WRONG: dict[Any, list[Any]] = {
@@ -55,3 +57,51 @@ def test_settings_that_mean_the_same_are_equal(name: str) -> None:
 
 def test_one_text_is_a_list_of_one() -> None:
     assert TASKS["table"](target="label", features="x") == TASKS["table"](target=("label",), features=("x",))
+
+
+@dataclass(frozen=True)
+class Bare:
+    """A task of one's own without `shape`."""
+
+    made: Any = None
+
+    def load(self) -> Any:
+        return Digits().load() if self.made is None else self.made
+
+
+def test_the_shape_of_a_task_that_declares_none_is_of_its_data() -> None:
+    """`rotrnn groups` raised AttributeError."""
+    assert shape_of(Bare()) == shape_of(Digits()) == Digits().shape
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: load_by(Bare(()), None), "Bare.load: returned a tuple, expected a rotrnn.tasks.Task"),
+        (lambda: shape_of(Bare(1.5)), "Bare.load: returned a float, expected a rotrnn.tasks.Task"),
+        (
+            lambda: load_by(cast(Any, Shape(2, 3, None)), None),
+            "Shape: has no method load, expected one that returns a rotrnn.tasks.",
+        ),
+        (lambda: shape_of(Called()), "Called: shape is a method, expected a rotrnn.tasks.Shape, by a property"),
+        (lambda: shape_of(Named()), "Named: shape is a tuple, expected a rotrnn.tasks.Shape, by a property"),
+    ],
+)
+def test_a_task_of_ones_own_with_other_results_is_named(call: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=f"^{message}"):
+        call()
+
+
+class Called(Bare):
+    def shape(self) -> Any: ...
+
+
+class Named(Bare):
+    shape = (10, None, 1)
+
+
+@pytest.mark.parametrize("kind", [Bare(), lambda: Bare(), Shape])
+def test_a_registered_task_that_is_no_dataclass_is_named(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(TASKS, "mine", kind)
+    with pytest.raises(ValueError, match=r"TASKS\['mine'\] is .*, expected a frozen dataclass$"):
+        read_recipe({"task": {"name": "mine"}, "model": {}, "layer": {}})

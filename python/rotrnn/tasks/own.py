@@ -358,8 +358,29 @@ class OwnData:
 
 
 def load_by(settings: Settings, rules: Rules | None) -> Task:
-    """Returns the task with these settings; of own data, by the rules if there are any."""
-    return settings.load(rules) if isinstance(settings, OwnData) else settings.load()
+    """Returns the task with these settings; of own data, by the rules if there are any. TypeError if a task outside
+    the package has no `load`, or returns something else."""
+    if not hasattr(settings, "load"):
+        raise TypeError(f"{type(settings).__name__}: has no method load, expected one that returns a rotrnn.tasks.Task")
+    task: Any = settings.load(rules) if isinstance(settings, OwnData) else settings.load()
+    if not isinstance(task, Task):
+        got = "None" if task is None else an(type(task).__name__)
+        raise TypeError(f"{type(settings).__name__}.load: returned {got}, expected a rotrnn.tasks.Task")
+    return task
+
+
+def shape_of(settings: Settings) -> Shape:
+    """Returns the shape that settings of a task declare; where a task outside the package declares none, the shape of
+    the loaded task. TypeError if it is something else."""
+    kind = type(settings)
+    if not hasattr(kind, "shape"):
+        task = load_by(settings, None)
+        return Shape(task.n_classes, task.vocab, task.n_features, task.head)
+    shape: Any = settings.shape
+    if not isinstance(shape, Shape):
+        expected = "a rotrnn.tasks.Shape, by a property"
+        raise TypeError(f"{kind.__name__}: shape is {an(type(shape).__name__)}, expected {expected}")
+    return shape
 
 
 def featured(where: str, data: Sequences, columns: Sequence[Column]) -> Sequences:

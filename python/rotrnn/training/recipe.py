@@ -725,7 +725,10 @@ def read_recipe(tables: dict[str, Any], trust: bool = True) -> Recipe:
     task = dict(tables.get("task", {}))
     if "name" not in task:
         raise ValueError(f"task.name is missing, expected one of {', '.join(TASKS)}")
-    kind = pick("task.name", task.pop("name"), TASKS)
+    name = task.pop("name")
+    kind = pick("task.name", name, TASKS)
+    if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
+        raise ValueError(f"TASKS[{name!r}] is {kind!r:.80}, expected a frozen dataclass")
     model = build(ModelSettings, "model", tables.get("model", {}))
     optimiser = dict(tables.get("optimiser", {}))
     by = pick("optimiser.name", optimiser.pop("name", "adamw"), OPTIMISERS)

@@ -22,7 +22,7 @@ from rotrnn.nn.layer import Params, flatten, unflatten
 from rotrnn.nn.module import UNFIT
 from rotrnn.ops.boundary import Array
 from rotrnn.tasks import Task
-from rotrnn.tasks.own import load_by
+from rotrnn.tasks.own import load_by, shape_of
 from rotrnn.tasks.rules import RULES, find_rules
 from rotrnn.tasks.task import Shape
 from rotrnn.training.recipe import Recipe, load_recipe
@@ -150,7 +150,7 @@ class Run:
             sizes = sizes_of(params, recipe.model)
         except ValueError as error:
             raise ValueError(f"{self.checkpoint(name)}: {error}") from error
-        return Shape(**sizes, head=getattr(recipe.task, "head", None) or recipe.task.shape.head)
+        return Shape(**sizes, head=getattr(recipe.task, "head", None) or shape_of(recipe.task).head)
 
     @contextmanager
     def locked(self, resume: bool = False) -> Iterator[None]:
