@@ -67,6 +67,16 @@ def test_what_processes_tell_each_other():
         assert not shared["b"].any()
 
 
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("shape", [(0,), (2, 0), (0, 2), ()])
+def test_rows_are_gathered_whatever_is_in_them(size, shape):
+    """Rows without numbers raised NumPy's "cannot reshape array of size 0"."""
+    found = among(size, lambda world: world.gather(np.ones((3 - world.rank, *shape), np.float32)))
+    for arrays in found:
+        assert [one.shape for one in arrays] == [(3 - rank, *shape) for rank in range(size)]
+        assert all(one.dtype == np.float32 and (one == 1).all() for one in arrays)
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 def test_a_total_is_added_in_the_order_of_the_processes(size):
     """Numbers of very different sizes, so that another order of the sum gives other bits."""
