@@ -66,8 +66,9 @@ int integers_of(reader *r, const char *key, int64_t *to, int most_of_them) {
     if (!expect(r, list && list->kind == JSON_LIST)) return 0;
     for (const json *one = list->first; one; one = one->next, count++) {
         if (count == most_of_them) {
-            failed(r->b->error, ROTRNN_UNSUPPORTED, "%s of the program, %.60s, has more than %d %s", r->p.name, r->op,
-                   most_of_them, key);
+            failed(r->b->error, ROTRNN_UNSUPPORTED,
+                   "%s of the program, %.60s, has too many numbers in %s, expected at most %d", r->p.name, r->op, key,
+                   most_of_them);
             return 0;
         }
         if (!expect(r, one->whole && one->integer > 0 && one->integer < INT32_MAX)) return 0;

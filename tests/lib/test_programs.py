@@ -161,15 +161,24 @@ def test_wrong_lines_are_refused(
         model.save(tmp_path / "m.safetensors", params)
 
 
+@pytest.mark.parametrize(
+    ("emit", "message"),
+    [
+        (lambda to, x: to("Skip", x, np.ones(D + 1)), "Skip, does not fit"),
+        (
+            lambda to, x: to("Reshape", to("Reshape", x, shape=(1, 1, 1, 1, D)), shape=(D,)),
+            "Reshape, has too many numbers in shape, expected at most 4",
+        ),
+    ],
+)
 def test_lines_that_the_library_refuses_stream_in_python_with_a_warning(
-    own: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    own: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, emit: Any, message: str
 ) -> None:
-    """Inputs and settings of lines without an instruction of the same form are checked by the library alone."""
-    monkeypatch.setattr(Cube, "emit", lambda self, to, line, x: to("Skip", x, np.ones(D + 1)))
+    """Inputs and settings of lines without an instruction of the same form are checked by the library alone. Of a list
+    that was too long for it, nothing was said."""
+    monkeypatch.setattr(Cube, "emit", lambda self, to, line, x: emit(to, x))
     model, params = own(cubed=True)
-    with pytest.warns(
-        UserWarning, match=r"^Stream: engine is 'python', since line \d+ of the program, Skip, does not fit"
-    ):
+    with pytest.warns(UserWarning, match=rf"^Stream: engine is 'python', since line \d+ of the program, {message}"):
         assert model.stream(params, 3).engine == "python"
 
 

@@ -313,9 +313,14 @@ def check_steps(name: str, count: Array) -> None:
         raise ValueError(f"{name} is {count[wrong][0]}, expected a number of steps from 0 to {MOST_STEPS}")
 
 
+LIMIT = "expected at most"
+"""The words by which the C library (csrc/lib) tells that a number is above a limit of its own."""
+
+
 def engine_of(name: str, model: SequenceModel, params: Params, batch: int, half: bool = False) -> Engine:
-    """Returns the engine of that name; with "auto" the C engine, unless the library cannot run the model. `half`: with
-    matrices in bfloat16, which the C engine alone has."""
+    """Returns the engine of that name; with "auto" the C engine, unless the library cannot run the model, with a
+    warning if a limit is the reason, or the lines of an `emit`. `half`: with matrices in bfloat16, which the C engine
+    alone has."""
     if name == "python" and half:
         raise ValueError("Stream: weights is 'bf16' with engine='python', expected engine='c' or 'auto'")
     if name == "python":
@@ -327,7 +332,6 @@ def engine_of(name: str, model: SequenceModel, params: Params, batch: int, half:
             raise ValueError(f"Stream: weights is 'bf16', but {error}: expected 'exact'") from error
         if name == "c":
             raise ValueError(f"Stream: engine is 'c', but {error}: expected 'python' or 'auto'") from error
-        limit = "expected at most" in str(error)
-        if limit or isinstance(error.__cause__, ValueError):  # or an `emit` whose lines are wrong
+        if LIMIT in str(error) or isinstance(error.__cause__, ValueError):  # or an `emit` whose lines are wrong
             warn(f"Stream: engine is 'python', since {error}")
     return PythonEngine(model, params, batch)

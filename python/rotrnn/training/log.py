@@ -91,7 +91,7 @@ LARGEST = ("max_iterations", "residual")
 
 def add_report(total: dict[str, float], report: dict[str, float], share: float = 1.0) -> None:
     """Adds what layers report of a part of a batch, which has a `share` of the labels, to that of the whole batch:
-    means over labels, and the largest of `LARGEST` (NaN if one is NaN)."""
+    means over labels, also of the parts' medians, and the largest of `LARGEST` (NaN if one is NaN)."""
     for name, value in report.items():
         if name.rpartition(".")[2].removesuffix(REVERSE) in LARGEST:
             total[name] = float(np.maximum(total.get(name, value), value))
