@@ -9,7 +9,7 @@
  *   p = h^T e_i         h <- a_t h + beta_i k_i (v_i - p)^T     or     h <- a_t h - f_i p^T + beta_i k_i v_i^T
  *
  * Each value channel is a separate recurrence: SIMD goes across channels. Forward, a task is a block of WIDTH channels
- * of a head of a sequence, and walks through time with the block's state (keys, WIDTH) in level 1 cache; it saves the
+ * of a head of a sequence, and walks through time with the block's state (keys, width) in level 1 cache; it saves the
  * state before each tile of DELTA_TILE tokens. Backward, a task is a head of a sequence, because the gradients of q, k,
  * beta and a are sums over its channels; it recomputes the states within a tile. The division of work depends on the
  * shapes alone and every sum has one order, so results have the same bits for any number of threads.
@@ -19,6 +19,7 @@
  */
 #include <string.h>
 
+#define LINES (VECTOR_BYTES == 64 ? 2 : 1) /* two registers or more: sums over their channels take long */
 #include "channels.h"
 #include "kernels.h"
 #include "rows.h"
@@ -26,7 +27,7 @@
 #include "workspace.h"
 
 enum {
-    CHAINS = VECTORS < 4 ? 4 / VECTORS : 1, /* sums over keys that run together: a single sum waits for its last term */
+    CHAINS = VECTOR_BYTES / 16, /* sums over keys that run together: a single sum waits for its last term */
     TILE = DELTA_TILE,
     KEYS = 32,      /* keys whose sums over channels are added up together */
     SERIAL = 16384, /* numbers (B,T,R,H,keys,values) up to which one thread is used */
@@ -76,28 +77,61 @@ static place place_of(const plan *p, const inputs *in, walk w, int64_t head, int
     return here;
 }
 
-/* h (keys, WIDTH) <- a block of x (keys, values), or zeros; and back. */
+/* Loops over the keys of a state take the number of registers that hold channels of the block, 1 or VECTORS: a
+ * constant, so that inner loops are unrolled. A row of the state has these registers, `width` numbers. */
+static bool narrow(span block) { return block.n <= LANES; }
+static int64_t width_of(span block) { return narrow(block) ? LANES : WIDTH; }
+
+/* h (keys, width) <- a block of x (keys, values), or zeros; and back. */
 static void load_state(real *restrict h, const real *restrict x, span block, const plan *p) {
-    zero_row(h, p->keys * WIDTH);
-    for (int64_t s = 0; x && s < p->keys; s++) copy_block(h + s * WIDTH, x + s * p->values + block.lo, block.n);
+    const int64_t width = width_of(block);
+    if (!x || block.n < width) zero_row(h, p->keys * width);
+    for (int64_t s = 0; x && s < p->keys; s++) copy_block(h + s * width, x + s * p->values + block.lo, block.n);
 }
 
 static void store_state(real *restrict x, const real *restrict h, span block, const plan *p) {
-    for (int64_t s = 0; s < p->keys; s++) copy_block(x + s * p->values + block.lo, h + s * WIDTH, block.n);
+    const int64_t width = width_of(block);
+    for (int64_t s = 0; s < p->keys; s++) copy_block(x + s * p->values + block.lo, h + s * width, block.n);
 }
 
-/* sum (WIDTH) <- h^T c */
-static void sum_keys(real *restrict sum, const real *restrict h, const real *restrict c, int64_t keys) {
-    vec part[CHAINS][VECTORS] = {0};
+/* The channels of a block in x (values), or in `room` (WIDTH) with zeros after them if their registers are not full. */
+static const real *channels_of(real *restrict room, const real *restrict x, span block) {
+    if (block.n == LANES || block.n == WIDTH) return x + block.lo;
+    load_block(room, x + block.lo, block.n);
+    return room;
+}
+
+ROT_ALWAYS_INLINE void sum_over_keys(real *restrict sum, const real *restrict h, const real *restrict c, int64_t keys,
+                                     int registers) {
+    const int64_t width = registers * LANES;
+    vec part[CHAINS][VECTORS];
+    for (int i = 0; i < CHAINS; i++)
+        for (int v = 0; v < registers; v++) part[i][v] = (vec){0};
     int64_t s = 0;
     for (; s + CHAINS <= keys; s += CHAINS)
         for (int i = 0; i < CHAINS; i++)
-            for (int v = 0; v < VECTORS; v++) part[i][v] += at(h + (s + i) * WIDTH, v) * c[s + i];
+            for (int v = 0; v < registers; v++) part[i][v] += at(h + (s + i) * width, v) * c[s + i];
     for (; s < keys; s++)
-        for (int v = 0; v < VECTORS; v++) part[0][v] += at(h + s * WIDTH, v) * c[s];
-    for (int v = 0; v < VECTORS; v++) {
+        for (int v = 0; v < registers; v++) part[0][v] += at(h + s * width, v) * c[s];
+    for (int v = 0; v < registers; v++) {
         for (int i = 1; i < CHAINS; i++) part[0][v] += part[i][v];
         put(sum, v, part[0][v]);
+    }
+}
+
+/* sum (WIDTH) <- h^T c */
+static void sum_keys(real *restrict sum, const real *restrict h, const real *restrict c, int64_t keys, span block) {
+    if (narrow(block))
+        sum_over_keys(sum, h, c, keys, 1);
+    else
+        sum_over_keys(sum, h, c, keys, VECTORS);
+}
+
+ROT_ALWAYS_INLINE void errors_of(real *restrict found, const real *restrict v, const real *restrict product, real a,
+                                 bool erases, int registers) {
+    for (int i = 0; i < registers; i++) {
+        put(found, i, erases ? at(v, i) : delta_error_vec(at(v, i), a, at(product, i)));
+        put(found + WIDTH, i, a * at(product, i));
     }
 }
 
@@ -108,15 +142,17 @@ static void errors(real *restrict found, const real *restrict h, const inputs *i
     const bool early = here->e || here->d; /* read before the decay, at e or d k */
     const real *at_key = here->e ? here->e : here->k;
     const real a = early ? 1 : here->a;
-    real v[WIDTH], product[WIDTH];
+    _Alignas(64) real own[WIDTH], product[WIDTH];
+    const real *const v = channels_of(own, in->v + here->own * p->values, block);
     if (here->d && !here->e) {
         for (int64_t s = 0; s < p->keys; s++) room[s] = here->d[s] * here->k[s];
         at_key = room;
     }
-    load_block(v, in->v + here->own * p->values + block.lo, block.n);
-    sum_keys(product, h, at_key, p->keys);
-    for (int j = 0; j < WIDTH; j++) found[j] = here->f ? v[j] : delta_error(v[j], a, product[j]);
-    for (int j = 0; j < WIDTH; j++) found[WIDTH + j] = a * product[j];
+    sum_keys(product, h, at_key, p->keys, block);
+    if (narrow(block))
+        errors_of(found, v, product, a, here->f, 1);
+    else
+        errors_of(found, v, product, a, here->f, VECTORS);
 }
 
 /* The value that a step adds at its key, and the value it erases. */
@@ -124,24 +160,46 @@ typedef struct {
     vec u[VECTORS], p[VECTORS];
 } change;
 
-static change change_of(const real *found, const place *here) {
+ROT_ALWAYS_INLINE change change_of(const real *found, const place *here, int registers) {
     change c;
-    for (int v = 0; v < VECTORS; v++) c.u[v] = at(found, v) * here->beta, c.p[v] = at(found + WIDTH, v);
+    for (int v = 0; v < registers; v++) c.u[v] = at(found, v) * here->beta, c.p[v] = at(found + WIDTH, v);
     return c;
 }
 
 /* Register v of key s of the state after a step. */
-ROT_ALWAYS_INLINE vec after(vec h, const place *here, int64_t s, const change *c, int v) {
-    const vec added = delta_step_vec(h, here->d ? here->d[s] : here->a, here->k[s], c->u[v]);
-    return here->f ? delta_erase_vec(added, here->f[s], c->p[v]) : added;
+ROT_ALWAYS_INLINE vec after(vec h, const place *here, int64_t s, const change *c, int v, bool lanes, bool erases) {
+    const vec added = delta_step_vec(h, lanes ? here->d[s] : here->a, here->k[s], c->u[v]);
+    return erases ? delta_erase_vec(added, here->f[s], c->p[v]) : added;
+}
+
+ROT_ALWAYS_INLINE void advance_keys(real *to, const real *h, const place *here, const change *c, int64_t keys,
+                                    int registers, bool lanes, bool erases) {
+    const int64_t width = registers * LANES;
+    for (int64_t s = 0; s < keys; s++)
+        for (int v = 0; v < registers; v++)
+            put(to + s * width, v, after(at(h + s * width, v), here, s, c, v, lanes, erases));
+}
+
+ROT_ALWAYS_INLINE void advance_registers(real *to, const real *h, const real *restrict found, const place *step,
+                                         int64_t keys, int registers) {
+    const place here = *step;
+    const change c = change_of(found, &here, registers);
+    if (here.d && here.f)
+        advance_keys(to, h, &here, &c, keys, registers, true, true);
+    else if (here.d)
+        advance_keys(to, h, &here, &c, keys, registers, true, false);
+    else if (here.f)
+        advance_keys(to, h, &here, &c, keys, registers, false, true);
+    else
+        advance_keys(to, h, &here, &c, keys, registers, false, false);
 }
 
 /* to <- h after a step with `found`; `to` may be h. */
-static void advance(real *to, const real *h, const real *restrict found, const place *step, int64_t keys) {
-    const place here = *step;
-    const change c = change_of(found, &here);
-    for (int64_t s = 0; s < keys; s++)
-        for (int v = 0; v < VECTORS; v++) put(to + s * WIDTH, v, after(at(h + s * WIDTH, v), &here, s, &c, v));
+static void advance(real *to, const real *h, const real *restrict found, const place *step, int64_t keys, span block) {
+    if (narrow(block))
+        advance_registers(to, h, found, step, keys, 1);
+    else
+        advance_registers(to, h, found, step, keys, VECTORS);
 }
 
 /* y (B,T,H,values), hT (B,H,keys,values) and carries (B,H,tiles,keys,values), the states before each tile: each may be
@@ -169,11 +227,11 @@ KERNEL(delta_forward) {
             if (carries) store_state(carries + (sequence * p.tiles + tile) * size, h, block, &p);
             for (int64_t j = 0; j < w.steps * R; j++) {
                 const place here = place_of(&p, &in, w, head, j);
-                real found[2 * WIDTH], out[WIDTH];
+                _Alignas(64) real found[2 * WIDTH], out[WIDTH];
                 errors(found, h, &in, &here, rooms + thread_number() * keys, block, &p);
-                advance(h, h, found, &here, keys);
+                advance(h, h, found, &here, keys, block);
                 if (!y || !here.last) continue;
-                sum_keys(out, h, q + here.token * keys, keys);
+                sum_keys(out, h, q + here.token * keys, keys, block);
                 copy_block(y + here.token * values + block.lo, out, block.n);
             }
         }
@@ -184,8 +242,8 @@ end:
     return status;
 }
 
-/* A thread's memory: for each Householder step of a tile the state before it (keys, WIDTH) and `found` (2, WIDTH); g
- * (blocks, keys, WIDTH); and a key. */
+/* A thread's memory: for each Householder step of a tile the state before it (keys, width) and `found` (2, WIDTH); g
+ * (blocks, keys, width); and a key. */
 typedef struct {
     real *before, *found, *g, *key;
 } room;
@@ -204,46 +262,62 @@ typedef struct {
     real *dq, *dk, *dv, *dbeta, *ddecay, *dread, *derase;
 } gradients;
 
-/* Sums over channels for some keys, each still spread over a register, and the same room to add them up. */
+/* Sums over channels for some keys, each still spread over a register. */
 typedef struct {
     _Alignas(64) real of[KEYS * LANES];
-    _Alignas(64) real other[KEYS * LANES];
 } spread;
 
-/* sums (n) += the totals of registers, which are overwritten; n <= KEYS. */
+/* sums (n) += the totals of registers; n <= KEYS. */
 static void add_totals(real *restrict sums, spread *restrict x, int64_t n) {
-    const real *const totals = register_totals(x->of, x->other, n == KEYS ? KEYS : n);
+    real totals[KEYS];
+    register_totals(totals, x->of, n == KEYS ? KEYS : n);
     for (int64_t s = 0; s < n; s++) sums[s] += totals[s];
 }
 
-/* The adjoint of reading the state: g (keys, WIDTH) += q dy^T and dq += h dy, with the state after the step, computed
+/* The adjoint of reading the state: g (keys, width) += q dy^T and dq += h dy, with the state after the step, computed
  * from h before it. */
-static void read_adjoint(real *restrict g, const real *restrict h, const real *restrict found, const real *restrict dy,
-                         const inputs *in, const gradients *out, const place *step, int64_t keys) {
-    const real *const q = in->q + step->token * keys;
-    const place here = *step;
-    const change c = change_of(found, &here);
+ROT_ALWAYS_INLINE void read_keys_adjoint(real *restrict g, const real *restrict h, const change *c,
+                                         const real *restrict dy, const real *restrict q, real *restrict dq,
+                                         const place *here, int64_t keys, int registers, bool lanes, bool erases) {
+    const int64_t width = registers * LANES;
     spread of_q;
     for (int64_t lo = 0; lo < keys; lo += KEYS) {
         const int64_t n = least(keys - lo, KEYS);
         for (int64_t s = lo; s < lo + n; s++) {
             vec sum = {0};
-            for (int v = 0; v < VECTORS; v++) {
-                sum += after(at(h + s * WIDTH, v), &here, s, &c, v) * at(dy, v);
-                put(g + s * WIDTH, v, delta_output_adjoint_vec(at(g + s * WIDTH, v), at(dy, v), q[s]));
+            for (int v = 0; v < registers; v++) {
+                sum += after(at(h + s * width, v), here, s, c, v, lanes, erases) * at(dy, v);
+                put(g + s * width, v, delta_output_adjoint_vec(at(g + s * width, v), at(dy, v), q[s]));
             }
             store(of_q.of + (s - lo) * LANES, sum);
         }
-        add_totals(out->dq + here.token * keys + lo, &of_q, n);
+        add_totals(dq + lo, &of_q, n);
     }
+}
+
+ROT_ALWAYS_INLINE void read_adjoint(real *restrict g, const real *restrict h, const real *restrict found,
+                                    const real *restrict dy, const inputs *in, const gradients *out, const place *step,
+                                    int64_t keys, int registers) {
+    const place here = *step;
+    const real *const q = in->q + here.token * keys;
+    real *const dq = out->dq + here.token * keys;
+    const change c = change_of(found, &here, registers);
+    if (here.d && here.f)
+        read_keys_adjoint(g, h, &c, dy, q, dq, &here, keys, registers, true, true);
+    else if (here.d)
+        read_keys_adjoint(g, h, &c, dy, q, dq, &here, keys, registers, true, false);
+    else if (here.f)
+        read_keys_adjoint(g, h, &c, dy, q, dq, &here, keys, registers, false, true);
+    else
+        read_keys_adjoint(g, h, &c, dy, q, dq, &here, keys, registers, false, false);
 }
 
 /* The adjoint of a step over its keys: g <- the gradient of h before it, with dp the gradient of the value read. Adds
  * to the gradients of keys and of a decay by keys. Returns the gradient of a single decay, spread. */
 ROT_ALWAYS_INLINE vec keys_adjoint(real *restrict g, const real *restrict h, const place *here, const change *c,
-                                   const vec *dp, const gradients *out, int64_t keys, bool lanes, bool reads,
-                                   bool erases) {
-    const int64_t own = here->own * keys;
+                                   const vec *dp, const gradients *out, int64_t keys, int registers, bool lanes,
+                                   bool reads, bool erases) {
+    const int64_t own = here->own * keys, width = registers * LANES;
     const real *const k = here->k, *const d = here->d, *const e = here->e, one_a = here->a;
     spread of_keys, of_decays, of_reads, of_erases;
     vec of_d = {0};
@@ -253,16 +327,16 @@ ROT_ALWAYS_INLINE vec keys_adjoint(real *restrict g, const real *restrict h, con
             const real a = lanes ? d[s] : one_a;
             const int64_t place = (s - lo) * LANES;
             vec of_k = {0}, of_e = {0}, of_f = {0};
-            for (int v = 0; v < VECTORS; v++) {
-                const vec g_s = at(g + s * WIDTH, v), h_s = at(h + s * WIDTH, v);
+            for (int v = 0; v < registers; v++) {
+                const vec g_s = at(g + s * width, v), h_s = at(h + s * width, v);
                 if (erases) of_f -= g_s * c->p[v];
                 if (reads) {
                     of_k += g_s * c->u[v], of_d += g_s * h_s, of_e += h_s * dp[v];
-                    put(g + s * WIDTH, v, delta_past_adjoint_vec(g_s, a, e[s], dp[v]));
+                    put(g + s * width, v, delta_past_adjoint_vec(g_s, a, e[s], dp[v]));
                 } else {
                     const vec moved = delta_moved_adjoint_vec(g_s, k[s], -dp[v]);
                     of_k += delta_key_adjoint_vec(g_s, c->u[v], h_s, a, -dp[v]), of_d += moved * h_s;
-                    put(g + s * WIDTH, v, moved * a);
+                    put(g + s * width, v, moved * a);
                 }
             }
             store(of_keys.of + place, of_k);
@@ -279,31 +353,46 @@ ROT_ALWAYS_INLINE vec keys_adjoint(real *restrict g, const real *restrict h, con
 }
 
 /* The adjoint of a Householder step, with the state h before it and `found`: g <- the gradient of h. */
-static void step_adjoint(real *restrict g, const real *restrict h, const real *restrict found, const gradients *out,
-                         const place *here, span block, const plan *p) {
+ROT_ALWAYS_INLINE void step_adjoint(real *restrict g, const real *restrict h, const real *restrict found,
+                                    const gradients *out, const place *here, span block, const plan *p, int registers) {
     const int64_t keys = p->keys;
-    const change c = change_of(found, here);
+    const change c = change_of(found, here, registers);
     const bool lanes = here->d, reads = here->e, erases = here->f;
     vec dp[VECTORS], of_beta = {0}, of_d;
-    real du[WIDTH], erased[WIDTH] = {0};
-    sum_keys(du, g, here->k, keys);
-    if (erases) sum_keys(erased, g, here->f, keys);
-    for (int v = 0; v < VECTORS; v++) {
+    _Alignas(64) real du[WIDTH], erased[WIDTH];
+    sum_keys(du, g, here->k, keys, block);
+    if (erases) sum_keys(erased, g, here->f, keys, block);
+    for (int v = 0; v < registers; v++) {
         of_beta += at(du, v) * at(found, v);
         put(du, v, at(du, v) * here->beta);
         dp[v] = erases ? -at(erased, v) : -at(du, v);
     }
     if (!reads && !erases) /* the compiler makes a separate loop of each */
-        of_d = lanes ? keys_adjoint(g, h, here, &c, dp, out, keys, true, false, false)
-                     : keys_adjoint(g, h, here, &c, dp, out, keys, false, false, false);
+        of_d = lanes ? keys_adjoint(g, h, here, &c, dp, out, keys, registers, true, false, false)
+                     : keys_adjoint(g, h, here, &c, dp, out, keys, registers, false, false, false);
     else if (!erases)
-        of_d = lanes ? keys_adjoint(g, h, here, &c, dp, out, keys, true, true, false)
-                     : keys_adjoint(g, h, here, &c, dp, out, keys, false, true, false);
+        of_d = lanes ? keys_adjoint(g, h, here, &c, dp, out, keys, registers, true, true, false)
+                     : keys_adjoint(g, h, here, &c, dp, out, keys, registers, false, true, false);
     else
-        of_d = keys_adjoint(g, h, here, &c, dp, out, keys, lanes, reads, true);
+        of_d = keys_adjoint(g, h, here, &c, dp, out, keys, registers, lanes, reads, true);
     if (out->ddecay && here->first && !lanes) out->ddecay[here->token] += lane_total(of_d);
     if (out->dbeta) out->dbeta[here->own] += lane_total(of_beta);
     copy_block(out->dv + here->own * p->values + block.lo, du, block.n);
+}
+
+/* The adjoint of a Householder step, and of reading the state after it if it is the last of a token; dy (B,T,H,values).
+ */
+static void adjoint(real *restrict g, const real *restrict h, const real *restrict found, const real *restrict dy,
+                    const inputs *in, const gradients *out, const place *here, span block, const plan *p) {
+    _Alignas(64) real own[WIDTH];
+    const real *const dy_t = here->last ? channels_of(own, dy + here->token * p->values, block) : NULL;
+    if (narrow(block)) {
+        if (here->last) read_adjoint(g, h, found, dy_t, in, out, here, p->keys, 1);
+        step_adjoint(g, h, found, out, here, block, p, 1);
+    } else {
+        if (here->last) read_adjoint(g, h, found, dy_t, in, out, here, p->keys, VECTORS);
+        step_adjoint(g, h, found, out, here, block, p, VECTORS);
+    }
 }
 
 /* dq, dk, dv, dbeta, ddecay, dread, derase (NULL if the input is), dh0, all overwritten, with the shapes of their
@@ -351,23 +440,19 @@ KERNEL(delta_backward) {
             const int64_t steps = w.steps * R;
             for (int64_t i = 0; steps && i < p.blocks; i++) {
                 const span block = span_of(values, i);
+                const int64_t width = width_of(block);
                 real *const g = r.g + i * keys * WIDTH;
                 load_state(r.before, carries + (sequence * p.tiles + tile) * size, block, &p);
                 for (int64_t j = 0; j < steps; j++) {
                     const place here = place_of(&p, &in, w, head, j);
-                    real *const h = r.before + j * keys * WIDTH, *const found = r.found + j * 2 * WIDTH;
+                    real *const h = r.before + j * keys * width, *const found = r.found + j * 2 * WIDTH;
                     errors(found, h, &in, &here, r.key, block, &p);
-                    if (j + 1 < steps) advance(h + keys * WIDTH, h, found, &here, keys);
+                    if (j + 1 < steps) advance(h + keys * width, h, found, &here, keys, block);
                 }
                 for (int64_t j = steps - 1; j >= 0; j--) {
                     const place here = place_of(&p, &in, w, head, j);
-                    const real *const h = r.before + j * keys * WIDTH, *const found = r.found + j * 2 * WIDTH;
-                    real dy_t[WIDTH];
-                    if (here.last) {
-                        load_block(dy_t, dy + here.token * values + block.lo, block.n);
-                        read_adjoint(g, h, found, dy_t, &in, &out, &here, keys);
-                    }
-                    step_adjoint(g, h, found, &out, &here, block, &p);
+                    const real *const h = r.before + j * keys * width, *const found = r.found + j * 2 * WIDTH;
+                    adjoint(g, h, found, dy, &in, &out, &here, block, &p);
                 }
             }
         }

@@ -262,8 +262,8 @@ ROT_ALWAYS_INLINE void run_states_adjoint(real *restrict du, real *restrict dste
 
 /* db[k row] and dc[k row] <- the totals of the registers of `spread`, which is overwritten. */
 static void store_totals(real *restrict db, real *restrict dc, int64_t row, real *restrict spread, int64_t steps) {
-    tile_sums other;
-    const real *const sums = register_totals(spread, other, 2 * TILE);
+    real sums[2 * TILE];
+    register_totals(sums, spread, 2 * TILE);
     for (int64_t k = 0; k < steps; k++) {
         db[k * row] = sums[k];
         dc[k * row] = sums[TILE + k];
