@@ -320,36 +320,39 @@ ROT_ALWAYS_INLINE vec keys_adjoint(real *restrict g, const real *restrict h, con
     const int64_t own = here->own * keys, width = registers * LANES;
     const real *const k = here->k, *const d = here->d, *const e = here->e, one_a = here->a;
     spread of_keys, of_decays, of_reads, of_erases;
-    vec of_d = {0};
+    vec of_a[VECTORS];
+    for (int v = 0; v < registers; v++) of_a[v] = (vec){0};
     for (int64_t lo = 0; lo < keys; lo += KEYS) {
         const int64_t n = least(keys - lo, KEYS);
         for (int64_t s = lo; s < lo + n; s++) {
             const real a = lanes ? d[s] : one_a;
             const int64_t place = (s - lo) * LANES;
-            vec of_k = {0}, of_e = {0}, of_f = {0};
+            vec of_k = {0}, of_d = {0}, of_e = {0}, of_f = {0};
             for (int v = 0; v < registers; v++) {
                 const vec g_s = at(g + s * width, v), h_s = at(h + s * width, v);
+                vec *const decayed = lanes ? &of_d : &of_a[v];
                 if (erases) of_f -= g_s * c->p[v];
                 if (reads) {
-                    of_k += g_s * c->u[v], of_d += g_s * h_s, of_e += h_s * dp[v];
+                    *decayed += g_s * h_s, of_k += g_s * c->u[v], of_e += h_s * dp[v];
                     put(g + s * width, v, delta_past_adjoint_vec(g_s, a, e[s], dp[v]));
                 } else {
                     const vec moved = delta_moved_adjoint_vec(g_s, k[s], -dp[v]);
-                    of_k += delta_key_adjoint_vec(g_s, c->u[v], h_s, a, -dp[v]), of_d += moved * h_s;
+                    *decayed += moved * h_s, of_k += delta_key_adjoint_vec(g_s, c->u[v], h_s, a, -dp[v]);
                     put(g + s * width, v, moved * a);
                 }
             }
             store(of_keys.of + place, of_k);
             if (reads) store(of_reads.of + place, of_e);
             if (erases) store(of_erases.of + place, of_f);
-            if (lanes) store(of_decays.of + place, of_d), of_d = (vec){0};
+            if (lanes) store(of_decays.of + place, of_d);
         }
         add_totals(out->dk + own + lo, &of_keys, n);
         if (reads) add_totals(out->dread + own + lo, &of_reads, n);
         if (erases) add_totals(out->derase + own + lo, &of_erases, n);
         if (lanes) add_totals(out->ddecay + here->token * keys + lo, &of_decays, n);
     }
-    return of_d;
+    for (int v = 1; v < registers; v++) of_a[0] += of_a[v];
+    return of_a[0];
 }
 
 /* The adjoint of a Householder step, with the state h before it and `found`: g <- the gradient of h. */
@@ -373,6 +376,8 @@ ROT_ALWAYS_INLINE void step_adjoint(real *restrict g, const real *restrict h, co
     else if (!erases)
         of_d = lanes ? keys_adjoint(g, h, here, &c, dp, out, keys, registers, true, true, false)
                      : keys_adjoint(g, h, here, &c, dp, out, keys, registers, false, true, false);
+    else if (lanes && reads)
+        of_d = keys_adjoint(g, h, here, &c, dp, out, keys, registers, true, true, true);
     else
         of_d = keys_adjoint(g, h, here, &c, dp, out, keys, registers, lanes, reads, true);
     if (out->ddecay && here->first && !lanes) out->ddecay[here->token] += lane_total(of_d);
