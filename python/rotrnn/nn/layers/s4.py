@@ -16,11 +16,8 @@ from rotrnn.nn.layers.continuous import (
     check_steps,
     complex_parameter,
     hippo_dplr,
-    input_gain,
-    input_gain_backward,
     log_steps,
     transition,
-    transition_backward,
 )
 from rotrnn.nn.listing import Listing, Unlisted
 from rotrnn.nn.scaling import bounded_exp
@@ -163,8 +160,8 @@ class S4(Recurrent):
         first one's."""
         A, step = self._continuous(params)
         P, B, skip = complex_parameter(params, "P"), complex_parameter(params, "B"), params["D"]
-        a, G = transition(METHOD, A, step), input_gain(METHOD, A, step)
-        F = DISCRETISATIONS[METHOD].gain(A * step)
+        a, F = transition(METHOD, A, step), DISCRETISATIONS[METHOD].gain(A * step)
+        G = step * F
         w, beta = _woodbury(P, G, B)
         shared = a, -2 * w * (F * P), P.conj() * G, G * (B - P * (beta * w))
         return Folded(
@@ -184,8 +181,8 @@ class S4(Recurrent):
         """
         A, step = self._continuous(params)
         P, B = complex_parameter(params, "P"), complex_parameter(params, "B")
-        G = input_gain(METHOD, A, step)
-        F, F_slope = DISCRETISATIONS[METHOD].gain(A * step), DISCRETISATIONS[METHOD].gain_slope(A * step)
+        F = DISCRETISATIONS[METHOD].gain(A * step)
+        G = step * F
         w, beta = _woodbury(P, G, B)
         da, dp, dq, dgain, *_ = dsystems[0]
         for other in dsystems[1:]:
@@ -193,7 +190,7 @@ class S4(Recurrent):
 
         k = -2 * w  # p = k F P
         dw = -2 * _real_sum(dp * np.conj(F * P))
-        dz, dP = k * dp * P.conj() * F_slope.conj(), k * dp * F.conj()
+        dF, dP = k * dp * P.conj(), k * dp * F.conj()
         dG = dq * P  # q = conj(P) G
         dP += dq.conj() * G
         dinner = dgain * G.conj()  # gain = G (B - P beta w)
@@ -209,9 +206,10 @@ class S4(Recurrent):
         dG += dkappa * (P * P.conj())
         dP += 2 * dkappa * G.real * P
 
-        parts = transition_backward(da, METHOD, A, step), input_gain_backward(dG, METHOD, A, step)
-        dA = parts[0][0] + parts[1][0] + dz * step
-        dstep = _real_sum(parts[0][1] + parts[1][1] + A.conj() * dz)
+        slope = np.conj(F**2)  # of a by z = Lambda Delta, of 2 F by z, and of G by Delta
+        dz = (da + dF / 2) * slope
+        dA = (dz + step / 2 * dG * slope) * step
+        dstep = _real_sum(A.conj() * dz + dG * slope)
         dparams = {"log_A_re": dA.real * A.real, "A_im": dA.imag.copy()}
         complexes = [("P", "", dP), ("B", "", dB)]
         complexes += [("C", suffix, 2 * one.c) for suffix, one in zip(self.directions, dsystems, strict=True)]
