@@ -11,10 +11,13 @@ from typing import Any
 import joblib
 import numpy as np
 import pytest
+from sklearn import config_context
 from sklearn.base import clone, is_classifier, is_regressor
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import accuracy_score, r2_score
-from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import rotrnn
@@ -262,6 +265,50 @@ def test_scikit_learns_tools_take_them() -> None:
     search = GridSearchCV(one, {"width": [4, 8], "layer_settings__d_state": [4]}, cv=2).fit(x, y)
     assert search.best_estimator_.layer_settings == {"d_state": 4}
     assert search.best_params_["width"] in (4, 8)
+
+
+def test_intervals_and_weights_are_routed() -> None:
+    """As scikit-learn's user guide says. There was no `set_fit_request`: no search could pass `dt` to `score`, and with
+    routing enabled a pipeline of an estimator could not be scored."""
+    rng, y = np.random.default_rng(0), np.arange(24) % 2
+    x, weights, dt = noise(24), rng.uniform(0.5, 2, 24), rng.uniform(0.5, 2, (24, 9))
+    one = SequenceClassifier("s5", **{**SMALL, "epochs": 1})
+    with config_context(enable_metadata_routing=True):
+        asked = clone(one.set_fit_request(sample_weight="w", dt=True).set_score_request(sample_weight="w", dt=True))
+        found = cross_val_score(asked, x, y, cv=KFold(3), params={"w": weights, "dt": dt})
+        piped = make_pipeline(FunctionTransformer(), SequenceClassifier(**{**SMALL, "epochs": 1})).fit(x, y)
+        assert piped.score(x, y) == piped[-1].score(x, y)
+        with pytest.raises(ValueError, match=r"sample_weight.* not explicitly set"):
+            cross_val_score(SequenceClassifier(), x, y, params={"sample_weight": weights})
+    scores = []
+    for train, test in KFold(3).split(x):
+        fitted = clone(one).fit(x[train], y[train], weights[train], dt[train])
+        scores.append(fitted.score(x[test], y[test], weights[test], dt[test]))
+    np.testing.assert_array_equal(found, scores)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (
+            lambda: SequenceClassifier().set_fit_request(weights=True),
+            TypeError,
+            "set_fit_request: got 'weights'; did you",
+        ),
+        (lambda: SequenceRegressor().set_predict_request(sample_weight=True), TypeError, ".*; expected one of dt"),
+        (
+            lambda: Forecaster().set_fit_request(covariates=1.5),
+            ValueError,
+            ".*: covariates is a float, expected True, F",
+        ),
+        (lambda: SequenceRegressor().set_score_request(dt="a b"), ValueError, ".*: dt is 'a b', expected True, False"),
+    ],
+)
+def test_requests_that_are_refused(call: Any, error: Any, message: str) -> None:
+    with pytest.raises(RuntimeError, match=r"needs sklearn.set_config\(enable_metadata_routing=True\)"):
+        call()
+    with config_context(enable_metadata_routing=True), pytest.raises(error, match=rf"^\w+\.{message}"):
+        call()
 
 
 def test_settings() -> None:

@@ -24,6 +24,7 @@ from rotrnn._support.text import alike, an
 from rotrnn._support.warn import warn
 from rotrnn.devices.cuda import DeviceError
 from rotrnn.devices.device import HOST, named
+from rotrnn.estimators.routing import METHODS, metadata_of, routing, setter
 from rotrnn.models.build import MOST_LAYERS, MOST_WIDTH, ModelSettings, make_layer
 from rotrnn.models.model import SequenceModel
 from rotrnn.models.regressor import LOSSES, Regression, check_objective
@@ -208,6 +209,17 @@ class Estimator:
         fresh = type(self)().get_params()  # compared as texts: == of arrays is an array
         changed = [f"{name}={one!r}" for name, one in self.get_params().items() if repr(one) != repr(fresh[name])]
         return f"{type(self).__name__}({', '.join(changed)})"
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        for method in METHODS:
+            if hasattr(cls, method) and metadata_of(cls, method):
+                setattr(cls, f"set_{method}_request", setter(cls, method))
+
+    def get_metadata_routing(self) -> Any:
+        """Returns which metadata scikit-learn passes to which method, as ``set_fit_request(sample_weight=True)`` and
+        others have set; scikit-learn calls this."""
+        return routing(self)
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "params_")
