@@ -359,6 +359,20 @@ def test_confusion_matrix_has_shares_of_rows() -> None:
     assert [text.get_text() for text in axes.get_yticklabels()] == ["a", "b", "c"]
 
 
+@pytest.mark.parametrize("counts", [np.full((3, 3), 200, np.uint8), np.full((3, 3), 2**61), np.full((3, 3), 0.1)])
+def test_confusion_matrix_of_any_numbers(counts: np.ndarray) -> None:
+    """A hundred times a number overflowed its dtype, and shares of the whole were drawn as shares of the row."""
+    axes, _ = plots.confusion_matrix(counts).axes
+    np.testing.assert_allclose(axes.images[0].get_array(), np.full((3, 3), 100 / 3))
+
+
+def test_confusion_matrix_without_answers() -> None:
+    """As of parameters whose outputs are NaN: it warned of limits that are equal, and showed no class."""
+    axes, _ = plots.confusion_matrix(np.zeros((2, 2), int), ["a", "b"]).axes
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["a", "b"]
+    assert not np.any(axes.images[0].get_array())
+
+
 def test_of_many_classes_the_most_confused_come_first() -> None:
     right = np.array([*range(1, FEW + 2), 0])  # the last class is never there, nor answered
     counts = np.diag(right)
@@ -377,10 +391,17 @@ def test_of_many_classes_the_most_confused_come_first() -> None:
 
 @pytest.mark.parametrize(
     ("counts", "labels", "message"),
-    [(np.ones((2, 3)), None, "counts has shape"), (np.ones((2, 2)), ["a"], "1 label, expected 2")],
+    [
+        (np.ones((2, 3)), None, r"counts has shape \(2, 3\), expected \(C, C\)"),
+        (np.ones((0, 0)), None, r"counts has shape \(0, 0\), expected \(C, C\), C from 1"),
+        (np.array([[1, -1], [0, 2]]), None, "counts has -1, expected numbers from 0"),
+        (np.array([[1, np.nan], [0, 2]]), None, "counts has nan, expected numbers from 0"),
+        (np.array([["a"]]), None, "counts has dtype <U1, expected integers"),
+        (np.ones((2, 2)), ["a"], "1 label, expected 2"),
+    ],
 )
 def test_a_confusion_matrix_that_is_none(counts: np.ndarray, labels: list[str] | None, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=f"^confusion_matrix: {message}"):
         plots.confusion_matrix(counts, labels)
 
 
@@ -1057,6 +1078,14 @@ BAD: dict[str, tuple[Any, str]] = {
     "no sequences": (
         lambda: plots.accuracy_by_length({"a": [{"length": [5], "n": [0], **ONE_ACCURACY}]}),
         r"accuracy_by_length: 'a' has n=\[0\], expected numbers of sequences, with one above 0",
+    ),
+    "fewer sequences": (
+        lambda: plots.accuracy_by_length({"a": [{"length": [5, 6], "n": [9], **ONE_ACCURACY}]}),
+        "accuracy_by_length: 'a' has 1 of accuracy, .*, 2 of length, 1 of n, expected as many of each",
+    ),
+    "no accuracy": (
+        lambda: plots.accuracy_by_length({"a": [{"length": [5], "n": [9], "accuracy": [0.5]}]}),
+        "accuracy_by_length: 'a' has 1 of accuracy, 0 of sequence_accuracy, 1 of length, 1 of n, expected",
     ),
     "0 iterations": (
         lambda: plots.accuracy_by_iterations({"a": [([0, 1], [0.1, 0.2])]}),

@@ -78,6 +78,10 @@ def accuracy_by_length(
     """
     for label, runs in curves.items():
         for one in runs:
+            sizes = {name: len(one.get(name, ())) for name in (*ACCURACIES, "length", "n")}
+            if len({*sizes.values()}) > 1:
+                got = ", ".join(f"{size} of {name}" for name, size in sizes.items())
+                raise ValueError(f"accuracy_by_length: {label!r} has {got}, expected as many of each")
             if len(one["n"]) and not (min(one["n"]) >= 0 and sum(one["n"]) > 0):
                 expected = "numbers of sequences, with one above 0"
                 raise ValueError(f"accuracy_by_length: {label!r} has n={list(one['n'])!r:.80}, expected {expected}")

@@ -24,12 +24,15 @@ LONGEST = 48
 
 def most_confused(counts: Array) -> Array:
     """Returns the classes that occur as a label or an answer: in order if they are few, otherwise the most confused
-    first."""
-    there = np.flatnonzero(counts.sum(0) + counts.sum(1))
+    first. All of them occur if none does."""
+    counts = np.asarray(counts, np.float64)
+    there = np.flatnonzero(counts.sum(0) + counts.sum(1)) if counts.any() else np.arange(len(counts))
     if len(there) <= FEW:
         return there
     n = counts.sum(1)[there]
-    right = np.where(n, counts.diagonal()[there] / np.maximum(n, 1), 2)  # classes that occur only as answers come last
+    right = np.where(
+        n > 0, counts.diagonal()[there] / np.where(n > 0, n, 1), 2
+    )  # classes that occur only as answers come last
     return there[np.argsort(right, kind="stable")][:MOST]
 
 
@@ -47,7 +50,7 @@ def confusion_matrix(
 
     Parameters
     ----------
-    counts : (C, C) int
+    counts : (C, C) int, C at least 1
         ``counts[i, j]`` is how often class i was answered by j (`rotrnn.training.evaluation.confusion`). With more than
         12 classes, the most confused come first; with more than 40, only these are shown.
     labels : sequence of str, optional
@@ -58,19 +61,28 @@ def confusion_matrix(
     Raises
     ------
     ValueError
-        `counts` is not square, or `labels` does not have C entries.
+        `counts` is not square, is empty, or has a number below 0, or `labels` does not have C entries.
+    TypeError
+        `counts` has another dtype than real numbers.
     """
     from matplotlib.colors import PowerNorm
 
     counts = np.asarray(counts)
     C = len(counts) if counts.ndim else 0
-    if counts.shape != (C, C):
-        raise ValueError(f"confusion_matrix: counts has shape {counts.shape}, expected (C, C)")
+    if counts.shape != (C, C) or not C:
+        raise ValueError(f"confusion_matrix: counts has shape {counts.shape}, expected (C, C), C from 1")
+    if counts.dtype.kind not in "biuf":
+        raise TypeError(f"confusion_matrix: counts has dtype {counts.dtype}, expected integers")
+    counts = counts.astype(np.float64)  # percentages of small integers would overflow
+    wrong = ~((counts >= 0) & np.isfinite(counts))
+    if wrong.any():
+        raise ValueError(f"confusion_matrix: counts has {counts[wrong][0]:g}, expected numbers from 0")
     names = [str(i) for i in range(C)] if labels is None else [str(one) for one in labels]
     if len(names) != C:
         raise ValueError(f"confusion_matrix: {plural(len(names), 'label')}, expected {C}, one for each row of counts")
     order = most_confused(counts)
-    shares = 100 * counts[order] / np.maximum(counts[order].sum(1, keepdims=True), 1)
+    n = counts[order].sum(1, keepdims=True)
+    shares = 100 * counts[order] / np.where(n > 0, n, 1)
     shares = shares[:, order]
     few = len(order) <= FEW
     cell = 0.34 if few else 0.18

@@ -157,7 +157,7 @@ def _figures(run: Run, recipe: Recipe) -> dict[str, Figure]:
         if task is not None and (gaps := _gaps(model, both, task, dtype)) is not None:
             figures["inference"] = inference_gap(gaps, tol=tol)
     if task is not None and counts is not None:
-        right = 100 * counts.trace() / counts.sum()
+        right = 100 * counts.trace() / max(counts.sum(), 1)  # no answer counts if all are NaN
         title = f"Best parameters on the test split: {right:.1f} % right"
         figures["confusion"] = confusion_matrix(counts, task.labels, title=title)
     if result is not None and "curve" in result["test"]["best"]:
