@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, fields
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,22 +69,26 @@ class Bare:
         return Digits().load() if self.made is None else self.made
 
 
+def made(kind: Any, *settings: Any) -> Any:
+    return kind(*settings)
+
+
 def test_the_shape_of_a_task_that_declares_none_is_of_its_data() -> None:
     """`rotrnn groups` raised AttributeError."""
-    assert shape_of(Bare()) == shape_of(Digits()) == Digits().shape
+    assert shape_of(made(Bare)) == shape_of(Digits()) == Digits().shape
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: load_by(Bare(()), None), "Bare.load: returned a tuple, expected a rotrnn.tasks.Task"),
-        (lambda: shape_of(Bare(1.5)), "Bare.load: returned a float, expected a rotrnn.tasks.Task"),
+        (lambda: load_by(made(Bare, ()), None), "Bare.load: returned a tuple, expected a rotrnn.tasks.Task"),
+        (lambda: shape_of(made(Bare, 1.5)), "Bare.load: returned a float, expected a rotrnn.tasks.Task"),
         (
-            lambda: load_by(cast(Any, Shape(2, 3, None)), None),
+            lambda: load_by(made(Shape, 2, 3, None), None),
             "Shape: has no method load, expected one that returns a rotrnn.tasks.",
         ),
-        (lambda: shape_of(Called()), "Called: shape is a method, expected a rotrnn.tasks.Shape, by a property"),
-        (lambda: shape_of(Named()), "Named: shape is a tuple, expected a rotrnn.tasks.Shape, by a property"),
+        (lambda: shape_of(made(Called)), "Called: shape is a method, expected a rotrnn.tasks.Shape, by a property"),
+        (lambda: shape_of(made(Named)), "Named: shape is a tuple, expected a rotrnn.tasks.Shape, by a property"),
     ],
 )
 def test_a_task_of_ones_own_with_other_results_is_named(call: Any, message: str) -> None:
