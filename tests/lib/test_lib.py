@@ -807,7 +807,13 @@ def test_whole_files_of_models_that_the_library_does_not_have(tmp_path: Path) ->
     refused(lambda p: system(p)["in"].extend(["head.w", "head.w"]), librotrnn.UNSUPPORTED, line, "directions")
     refused(lambda p: system(p)["in"].extend(["head.w"] * 9), librotrnn.DAMAGED, line)
     split = {"op": "Split", "in": [0], "sizes": [1] * 65, "axis": -1}
-    refused(lambda p: system(p).update(split), librotrnn.UNSUPPORTED, line, "Split", "more than 64 sizes")
+    refused(
+        lambda p: system(p).update(split),
+        librotrnn.UNSUPPORTED,
+        line,
+        "Split",
+        "too many numbers in sizes, expected at most 64",
+    )
     refused(lambda p: system(p).update(speed=1), librotrnn.UNSUPPORTED, line, "speed")
     too_long = "has window 268435457, expected at most 268435456"
     refused(lambda p: system(p).update(window=2**28 + 1), librotrnn.UNSUPPORTED, line, too_long)

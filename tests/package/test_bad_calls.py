@@ -88,7 +88,7 @@ CALLS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
         lambda: nothing_is_updated(np.ones((2, 3), np.dtype(np.float32).newbyteorder())),
         TypeError,
-        "AdamW.update: w has dtypes params >f4",
+        "AdamW.update: params w has dtype >f4, expected float32, in the byte order of this machine",
     ),
     (lambda: update(step=-1), ValueError, "AdamW.update: step is -1, expected"),
     (lambda: update(step=10), ValueError, "AdamW.update: step is 10, expected"),
