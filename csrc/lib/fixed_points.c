@@ -200,10 +200,7 @@ void read_matrix_fixed_point(reader *r) {
     if (!expect(r, to->maps[MAP_DELTA].width && to->maps[MAP_B].width && to->maps[MAP_C].width) ||
         !expect(r, !to->direct || (!r->in[2] && !r->in[4] && !r->in[6])))
         return;
-    const double *const rates = doubles(r, A);
-    double *const by_state = good(r->b) ? spare(r->b, S * E) : NULL;
-    for (int64_t i = 0; by_state && i < S * E; i++) by_state[i] = rates[i % E * S + i / E];
-    to->A = stored(r->b, by_state, S * E);
+    to->A = stored(r->b, transposed(r, A), S * E);
     to->skip = stored(r->b, doubles(r, r->in[4]), E);
     to->scale = stored(r->b, doubles(r, r->in[6]), E), to->bias = stored(r->b, doubles(r, r->in[7]), E);
     to->eps = eps, to->negative = negative;

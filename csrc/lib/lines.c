@@ -55,6 +55,22 @@ const double *doubles(reader *r, const value *v) {
     return numbers;
 }
 
+const double *transposed(reader *r, const value *w) {
+    const double *const from = doubles(r, w);
+    const int64_t rows = w->shape[0], columns = w->shape[1];
+    double *const to = good(r->b) ? spare(r->b, rows * columns) : NULL;
+    for (int64_t i = 0; to && i < rows; i++)
+        for (int64_t j = 0; j < columns; j++) to[j * rows + i] = from[i * columns + j];
+    return to;
+}
+
+/* `count` times the same number; NULL with an error. */
+static const double *repeated(reader *r, double number, int64_t count) {
+    double *const numbers = good(r->b) ? spare(r->b, count) : NULL;
+    for (int64_t i = 0; numbers && i < count; i++) numbers[i] = number;
+    return numbers;
+}
+
 const void *packed_input(reader *r, int64_t i) {
     const value *const w = r->in[i];
     return w && good(r->b) ? packed_of(r->b, w->numbers, w->shape[0], w->shape[1]) : NULL;
@@ -193,12 +209,10 @@ static void read_block_dense(reader *r) {
 static void emit_affine(reader *r, rows y, rows x, const double *gain, const double *center, const double *shifts,
                         double shift) {
     if (!good(r->b)) return;
-    double *const zeros = spare(r->b, y.width), *const same = spare(r->b, y.width);
     op *const o = emit(r->b, OP_AFFINE, y, x);
-    for (int64_t i = 0; same && i < y.width; i++) same[i] = shift;
     o->w[0] = stored(r->b, gain, y.width);
-    o->w[1] = stored(r->b, center ? center : zeros, y.width);
-    o->w[2] = stored(r->b, shifts ? shifts : same, y.width);
+    o->w[1] = stored(r->b, center ? center : repeated(r, 0, y.width), y.width);
+    o->w[2] = stored(r->b, shifts ? shifts : repeated(r, shift, y.width), y.width);
 }
 
 /* y = d x, or z + d x. */
@@ -226,8 +240,7 @@ static void read_batch_norm(reader *r) {
 static void read_affine(reader *r) {
     const value *const x = steps(r, 0, 0);
     const double scale = number_of(r->b, &r->p, "scale"), shift = number_of(r->b, &r->p, "shift");
-    double *const scales = good(r->b) ? spare(r->b, numbers_of(x)) : NULL;
-    for (int64_t i = 0; scales && i < numbers_of(x); i++) scales[i] = scale;
+    const double *const scales = repeated(r, scale, numbers_of(x));
     if (scales) emit_affine(r, make_like(r, x), x->rows, scales, NULL, NULL, shift);
 }
 
@@ -286,9 +299,8 @@ static void read_decay_gain(reader *r) { read_function(r, OP_DECAY_GAIN); }
 /* log s(x) = -softplus(-x) */
 static void read_log_sigmoid(reader *r) {
     const value *const x = steps(r, 0, 0);
-    double *const scales = good(r->b) ? spare(r->b, numbers_of(x)) : NULL;
+    const double *const scales = repeated(r, -1, numbers_of(x));
     const rows y = make_like(r, x);
-    for (int64_t i = 0; scales && i < y.width; i++) scales[i] = -1;
     emit_affine(r, y, x->rows, scales, NULL, NULL, 0);
     if (!good(r->b)) return;
     emit(r->b, OP_SOFTPLUS, y, y);
@@ -327,11 +339,8 @@ static void read_step_angles(reader *r) {
 }
 
 /* Rows filled with the number of a setting. */
-static const void *repeated(reader *r, const char *key, int64_t count) {
-    const double number = number_of(r->b, &r->p, key);
-    double *const numbers = good(r->b) ? spare(r->b, count) : NULL;
-    for (int64_t i = 0; numbers && i < count; i++) numbers[i] = number;
-    return numbers ? stored(r->b, numbers, count) : NULL;
+static const void *repeated_setting(reader *r, const char *key, int64_t count) {
+    return stored(r->b, repeated(r, number_of(r->b, &r->p, key), count), count);
 }
 
 static void read_log_radius(reader *r) {
@@ -340,7 +349,7 @@ static void read_log_radius(reader *r) {
     if (!good(r->b)) return;
     op *const o = emit(r->b, OP_LOG_RADIUS, make_like(r, x), x->rows);
     o->eps = least;
-    o->w[0] = repeated(r, "rate", numbers_of(x));
+    o->w[0] = repeated_setting(r, "rate", numbers_of(x));
 }
 
 static void read_signed_angles(reader *r) {
@@ -348,8 +357,8 @@ static void read_signed_angles(reader *r) {
     if (!expect(r, alike(x, b))) return;
     op *const o = emit(r->b, OP_HEAD_ANGLES, make_like(r, x), x->rows);
     o->w[0] = stored(r->b, doubles(r, b), numbers_of(b));
-    o->w[1] = repeated(r, "least", numbers_of(b));
-    o->w[2] = repeated(r, "most", numbers_of(b));
+    o->w[1] = repeated_setting(r, "least", numbers_of(b));
+    o->w[2] = repeated_setting(r, "most", numbers_of(b));
 }
 
 static void read_of_heads(reader *r) {

@@ -78,6 +78,7 @@
 #define rows_for          rot_rows_for
 #define state_for         rot_state_for
 #define steps             rot_steps
+#define transposed        rot_transposed
 
 /* recurrences.c */
 #define read_attention       rot_read_attention

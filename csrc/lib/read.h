@@ -46,6 +46,8 @@ bool alike(const value *x, const value *y);
 bool is_matrix_or_none(const reader *r, int64_t i, int64_t rows, int64_t columns);
 /* The numbers of an array in double; NULL with an error, or if there is no value. */
 const double *doubles(reader *r, const value *v);
+/* The numbers of a matrix (rows, columns) as (columns, rows) in double; NULL with an error. */
+const double *transposed(reader *r, const value *w);
 /* Input i as weights for a product, NULL if it is not given. */
 const void *packed_input(reader *r, int64_t i);
 /* The integers in a setting that is a list. Returns their number; 0 with an error if it is no list. */

@@ -148,11 +148,7 @@ void read_conv(reader *r) {
     const value *const w = fixed(r, 1, 2);
     const int64_t taps = w->shape[1];
     if (!expect(r, is(w, 0, D) && taps > 0 && is_matrix_or_none(r, 2, D, 0))) return;
-    const double *const given = doubles(r, w), *const shift = doubles(r, r->in[2]);
-    double *const by_tap = good(r->b) ? spare(r->b, taps * D) : NULL;
-    if (!good(r->b)) return;
-    for (int64_t d = 0; d < D; d++)
-        for (int64_t k = 0; k < taps; k++) by_tap[k * D + d] = given[d * taps + k];
+    const double *const by_tap = transposed(r, w), *const shift = doubles(r, r->in[2]);
     emit_conv(r, make_like(r, x), x->rows, by_tap, shift, taps);
 }
 
@@ -252,14 +248,20 @@ void read_rotary(reader *r) {
 }
 
 #if LIB_MATRIX_STATES
+/* The sums of angles over the steps so far, in rows for this line only. */
+static rows summed_angles(reader *r, const value *theta) {
+    const rows c = rows_for(r, numbers_of(theta));
+    emit(r->b, OP_ANGLES, c, theta->rows)->state = take_state(r->b, c.width, sizeof(double));
+    return c;
+}
+
 /* x (..., H, N) and z alike, whose pairs of lanes turn by the sums of angles theta (H, A). */
 void read_turn(reader *r) {
     const value *const theta = steps(r, 0, 2);
     const bool halves = choice_of(r->b, &r->p, "pairs", PAIRS_NAMES) == PAIRS_HALVES;
     const int64_t H = theta->shape[0], A = theta->shape[1];
     if (!good(r->b)) return;
-    const rows c = rows_for(r, H * A);
-    emit(r->b, OP_ANGLES, c, theta->rows)->state = take_state(r->b, H * A, sizeof(double));
+    const rows c = summed_angles(r, theta);
     for (int64_t i = 1; i < 2 + (r->in[2] != NULL); i++) {
         const value *const x = steps(r, i, 0);
         if (!expect(r, x->axes > 1 && is(x, x->axes - 2, H) && A <= x->shape[x->axes - 1] / 2)) return;
@@ -362,8 +364,7 @@ void read_unit_scan(reader *r) {
     const value *const v = steps(r, 0, 1), *const theta = steps(r, 1, 2), *const w = fixed(r, 2, 2);
     const int64_t I = v->shape[0], N = theta->shape[1];
     if (!expect(r, is(theta, 0, I) && is(w, 0, 2) && is(w, 1, N))) return;
-    const rows c = rows_for(r, I * N);
-    emit(r->b, OP_ANGLES, c, theta->rows)->state = take_state(r->b, I * N, sizeof(double));
+    const rows c = summed_angles(r, theta);
     op *const o = emit(r->b, OP_UNIT_SCAN, make_like(r, v), c);
     o->z = v->rows;
     o->count = N;
@@ -383,9 +384,7 @@ void read_permuted_scan(reader *r) {
     o->w[0] = stored(r->b, doubles(r, m), numbers_of(m));
     o->state = state_for(r, 2 * N);
 }
-#endif
 
-#if LIB_MATRIX_STATES
 void read_selective(reader *r) {
     const value *const x = steps(r, 0, 1), *const delta = steps(r, 1, 1), *const A = fixed(r, 2, 2);
     const value *const B = steps(r, 3, 1), *const C = steps(r, 4, 1), *const skip = fixed(r, 5, 1);
@@ -393,15 +392,10 @@ void read_selective(reader *r) {
     if (json_member(r->p.settings, "window") && window_of(r->b, &r->p)) /* in older files, null */
         unsupported(r->b, &r->p, " with a window");
     if (!expect(r, alike(x, delta) && is(A, 0, D) && is(B, 0, S) && is(C, 0, S) && is(skip, 0, D))) return;
-    const double *const rates = doubles(r, A);
-    double *const by_state = good(r->b) ? spare(r->b, S * D) : NULL; /* (S, D) */
-    if (!good(r->b)) return;
-    for (int64_t d = 0; d < D; d++)
-        for (int64_t s = 0; s < S; s++) by_state[s * D + d] = rates[d * S + s];
     op *const o = emit(r->b, OP_SELECTIVE, make_like(r, x), x->rows);
     o->z = delta->rows, o->v = B->rows, o->s = C->rows;
     o->count = S;
-    o->w[0] = stored(r->b, by_state, S * D);
+    o->w[0] = stored(r->b, transposed(r, A), S * D);
     o->w[1] = stored(r->b, doubles(r, skip), D);
     o->negative = flag_of(r->b, &r->p, "negative");
     o->state = state_for(r, S * D);
@@ -494,8 +488,7 @@ void read_hold(reader *r) {
     if (!expect(r, is(delta, 0, H) && alike(delta, log_a) && alike(delta, theta) && alike(B, C) && is(B, 0, H)) ||
         !expect(r, N % 2 == 0 && is(rule, 0, 2)))
         return;
-    const rows c = rows_for(r, H);
-    emit(r->b, OP_ANGLES, c, theta->rows)->state = take_state(r->b, H, sizeof(double));
+    const rows c = summed_angles(r, theta);
     op *const o = emit(r->b, OP_HOLD, make_like(r, x), x->rows);
     o->z = delta->rows, o->v = B->rows, o->s = C->rows, o->t = log_a->rows, o->e = theta->rows, o->f = c;
     o->count = N;
@@ -527,8 +520,7 @@ void read_delta(reader *r) {
         !optional_rows(r, 4, &decays, (int64_t[]){H, by_keys ? K : 0, 0}) || !optional_rows(r, 5, &read, keys) ||
         !optional_rows(r, 6, &erase, keys))
         return;
-    const value like = {.shape = {H, V}, .axes = 2};
-    op *const o = emit(r->b, OP_DELTA, make_like(r, &like), q->rows);
+    op *const o = emit(r->b, OP_DELTA, make_matrix(r, H, V), q->rows);
     o->z = v->rows, o->v = k->rows, o->s = beta, o->t = decays, o->e = read, o->f = erase;
     o->count = H;
     o->choice = by_keys;
@@ -555,8 +547,7 @@ void read_scalar_memory(reader *r) {
     const int64_t H = x->shape[1], P = x->shape[2];
     const bool exponential = choice_of(r->b, &r->p, "forget", "sigmoid exp");
     if (!expect(r, is(x, 0, 4) && is(w, 0, H) && is(w, 1, 4 * P) && is(w, 2, P))) return;
-    const value like = {.shape = {H, P}, .axes = 2};
-    const rows h = make_like(r, &like), gates = copied(r, 0);
+    const rows h = make_matrix(r, H, P), gates = copied(r, 0);
     for (int64_t head = 0; head < H; head++) {
         op *const o = emit(r->b, OP_SLSTM, h, gates);
         o->from = head * P;

@@ -779,9 +779,7 @@ static void run_bonus(const op *o, const frame *f) {
         }
     }
 }
-#endif
 
-#if LIB_MATRIX_STATES
 /* One state of each channel. By vectors: a compiler does not vectorise the ends of the exponential. */
 static void selective_row(real *restrict y, real *restrict h, const real *restrict A, const real *restrict delta,
                           const real *restrict x, real b, real c, int64_t D, bool negative) {
@@ -968,7 +966,6 @@ static void state_product(real *restrict sum, const real *restrict h, const real
 #endif
 
 #if LIB_MATRIX_STATES
-
 /* A Householder step (delta.c): its decay, a or d by keys, and its keys; e and f may be NULL. */
 typedef struct {
     const real *k, *v, *d, *e, *f;
