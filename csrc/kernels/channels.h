@@ -46,12 +46,6 @@ static inline void load_block(real *restrict to, const real *restrict from, int6
     copy_block(to, from, n);
 }
 
-#if defined(__clang__)
-#define PICK(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
-#else
-#define PICK(a, b, ...) __builtin_shuffle(a, b, (bits_vec){__VA_ARGS__})
-#endif
-
 /* Sums of neighbours of a and b, in parts of 16 bytes: in float {a0 + a1, a2 + a3, b0 + b1, b2 + b3} of each. */
 ROT_ALWAYS_INLINE vec add_within_parts(vec a, vec b) {
 #if defined(__AVX2__) && ROT_DOUBLE
@@ -59,9 +53,11 @@ ROT_ALWAYS_INLINE vec add_within_parts(vec a, vec b) {
 #elif defined(__AVX2__)
     return (vec)INTRINSIC(shuffle_ps)(a, b, 0x88) + (vec)INTRINSIC(shuffle_ps)(a, b, 0xdd);
 #elif ROT_DOUBLE
-    return PICK(a, b, 0, 2) + PICK(a, b, 1, 3);
+    const vec even = {a[0], b[0]}, odd = {a[1], b[1]};
+    return even + odd;
 #else
-    return PICK(a, b, 0, 2, 4, 6) + PICK(a, b, 1, 3, 5, 7);
+    const vec even = {a[0], a[2], b[0], b[2]}, odd = {a[1], a[3], b[1], b[3]};
+    return even + odd;
 #endif
 }
 
@@ -102,7 +98,7 @@ ROT_ALWAYS_INLINE vec totals_of_group(const real *x) {
 /* sums <- the sums over each of n registers of x, pairwise; both have room for whole groups of LANES, and what x has
  * after n registers is overwritten. */
 static inline void register_totals(real *restrict sums, real *restrict x, int64_t n) {
-    for (int64_t i = n; i % LANES; i++) store(x + i * LANES, (vec){0});
+    zero_row(x + n * LANES, (LANES - n % LANES) % LANES * LANES);
     for (int64_t i = 0; i < n; i += LANES) store(sums + i, totals_of_group(x + i * LANES));
 }
 
